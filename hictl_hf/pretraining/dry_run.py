@@ -16,7 +16,7 @@ from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 from transformers.utils import CONFIG_NAME
 
 from ..data.sources import list_shards
-from ..data.stream_parts import NothingLeft, bytes_of, normalized_shares, source_shares, stream_parts
+from ..data.stream_parts import NothingLeft, StreamPart, bytes_of, normalized_shares, source_shares, stream_parts
 from ..embedding.encoder import check_model_type
 from ..errors import BadInput, as_bad_input
 from ..files import readable
@@ -56,6 +56,7 @@ class RunPlan:
         shape: of the encoder; `None` if its configuration does not resolve.
         steps: `None` if the number of examples decides.
         longest: tokens of the longest input.
+        parts: of the sources, by the languages of their files; empty with `stream_shares`.
     """
 
     names: Sequence[Resolved]
@@ -68,6 +69,7 @@ class RunPlan:
     gradient_cache: bool = False
     gather_sentences: bool = True
     longest: int = 256
+    parts: Sequence[StreamPart] = ()
 
     @property
     def unresolved(self) -> list[Resolved]:
@@ -77,7 +79,12 @@ class RunPlan:
         """Shares and sizes of the sources, the other names, the steps, memory and time."""
         sources = [each for each in self.names if each.role == "train_file"]
         shares = [f"{100 * share:.4f}" for share in self.shares] or [NONE] * len(sources)
-        rows = [[each.name, share, each.size] for each, share in zip(sources, shares)]
+        rows = []
+        for number, (each, share) in enumerate(zip(sources, shares)):
+            rows.append([each.name, share, each.size])
+            parts = [part for part in self.parts if part.number == number]
+            if len(parts) > 1:
+                rows += [[str(part), f"{100 * part.share:.4f}", readable(round(part.size))] for part in parts]
         if self.shares:
             rows.append([f"{len(sources)} sources", f"{100 * sum(self.shares):.4f}", ""])
         yield Table.of(["train_file", "share, %", "size"], rows)
@@ -141,24 +148,23 @@ def plan(args: PretrainingArguments) -> RunPlan:
     names = [resolve_source(role, name) for role in roles for name in getattr(args, role)]
     models = [(role, str(getattr(args, role))) for role in MODELS if getattr(args, role)]
     names += [resolve_model(role, name, args.model_revision) for role, name in models]
+    parts = [] if args.stream_shares else parts_to_read(args, names)
+    shares = normalized_shares(args.stream_shares, args.train_file) if args.stream_shares else source_shares(parts)
     return RunPlan(
-        names, shares_of(args, names), shape_of(args), args.max_steps if args.max_steps > 0 else None,
+        names, shares, shape_of(args), args.max_steps if args.max_steps > 0 else None,
         micro_batch=args.per_device_train_batch_size, micro_batches=args.gradient_accumulation_steps,
         processes=args.world_size, gradient_cache=args.gradient_cache, gather_sentences=args.gather_sentences,
-        longest=args.max_seq_length,
+        longest=args.max_seq_length, parts=parts,
     )  # fmt: skip
 
 
-def shares_of(args: PretrainingArguments, names: Sequence[Resolved]) -> list[float]:
-    """The share of each source: `stream_shares`, else by language with bytes in place of rows, if all are files."""
-    if args.stream_shares:
-        return normalized_shares(args.stream_shares, args.train_file)
+def parts_to_read(args: PretrainingArguments, names: Sequence[Resolved]) -> list[StreamPart]:
+    """The parts of all sources with their shares, by language with bytes in place of rows, if all are files."""
     sources = [each for each in names if each.role == "train_file"]
     if any(each.problem or "hub:" in each.name for each in sources):
         return []
     try:
-        mixing = args.text_alpha, args.pair_alpha, args.text_share
-        return source_shares(stream_parts(args.train_file, args.cleaning_rules, *mixing))
+        return stream_parts(args.train_file, args.cleaning_rules, args.text_alpha, args.pair_alpha, args.text_share)
     except NothingLeft as error:
         if args.streaming:
             raise

@@ -166,6 +166,23 @@ def test_shares_without_stream_shares_are_those_of_languages_by_bytes(tmp_path: 
             )
 
 
+def test_a_folder_of_several_languages_is_listed_by_language(tmp_path: Path) -> None:
+    """4 : 1 by bytes, with alpha 0.5: 2 : 1, as of the files one by one."""
+    folder = tmp_path / "train"
+    folder.mkdir()
+    for language, lines in (("de", 400), ("fr", 100)):
+        rows = [json.dumps({"en": f"{number:04} word", language: f"{number:04} wort"}) for number in range(lines)]
+        (folder / f"{language}.jsonl").write_text("\n".join(rows) + "\n", "utf-8")
+    (tmp_path / "sw.txt").write_text("habari\n", "utf-8")
+    files = [str(folder), f"sw:{tmp_path}/sw.txt"]
+    found = plan(PretrainingArguments(train_file=files, pair_alpha=0.5, config_overrides={"vocab_size": 99}))
+    assert found.shares == pytest.approx([0.5, 0.5])
+    ((_, rows),) = next(found.tables()).sections.items()
+    names = [files[0], f"{folder} (en-de)", f"{folder} (en-fr)", files[1], "2 sources"]
+    shares = ["50.0000", "33.3333", "16.6667", "50.0000", "100.0000"]
+    assert [[cell.text for cell in row[:2]] for row in rows] == [list(row) for row in zip(names, shares)]
+
+
 def test_a_source_of_which_cleaning_keeps_nothing_does_not_end_a_dry_run_as_it_ends_no_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
