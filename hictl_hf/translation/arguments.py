@@ -195,6 +195,11 @@ class TranslationDataArguments(DataArguments):
                 f"source_lang is {self.source_lang} and target_lang {self.target_lang}; allowed are one or more "
                 "languages each, and two that differ, such as --source_lang de --target_lang en"
             )
+        if untrained := [name for name in self.target_lang if name not in {each.target for each in self.directions}]:
+            raise BadInput(
+                f"target_lang is {' '.join(self.target_lang)}, and no other language is translated into "
+                f"{', '.join(untrained)}; allowed are targets of another source_lang. Leave it out, or add a source"
+            )
 
     @property
     def directions(self) -> list[Direction]:

@@ -142,7 +142,8 @@ def put_norm(spec: Any, norm: nn.LayerNorm) -> None:
 
 
 def to_numpy(values: Tensor) -> Any:
-    return values.detach().float().cpu().numpy()
+    """A copy: CTranslate2 quantises in place."""
+    return values.detach().to("cpu", torch.float32, copy=True).numpy()
 
 
 def tokens_of(tokenizer: PreTrainedTokenizerBase, number: int) -> list[str]:

@@ -84,7 +84,8 @@ def translation_pipeline(
     Args:
         model: a folder or Hub name; or a model, which is converted in place to `dtype` and `device`.
         tokenizer: by default the model's; required for a loaded model.
-        dtype: "float32", "bfloat16" or, on CPUs, "int8": dynamically quantized linear layers. `None`: bfloat16 on a
+        dtype: "float32", "bfloat16" or, on CPUs, "int8": linear layers quantized with one scale for a batch, so that a
+            translation depends a little on the others of its batch (not in CTranslate2's int8). `None`: bfloat16 on a
             GPU that has it, float32 elsewhere; a loaded model keeps its own.
         device: by default a GPU if there is one.
         settings: of `BeamSearchConfig` and of `translate`, for all calls.

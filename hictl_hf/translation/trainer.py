@@ -2,6 +2,7 @@
 validation by translating, and the mean of several checkpoints."""
 
 import importlib
+import logging
 import shutil
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -35,6 +36,8 @@ from .decoding import Translation, translate
 from .moses import MosesTokenizer
 from .results import ChosenState
 from .scores import Score, score_translations
+
+logger = logging.getLogger(__name__)
 
 PAPER = BeamSearchConfig()  # 5 beams, penalty 1
 ALWAYS = ("sacrebleu", "chrf")  # reported in every run
@@ -243,6 +246,8 @@ def train(args: TranslationArguments, trainer: TranslationTrainer) -> ChosenStat
     if trainer.terminated:
         raise SystemExit(TERMINATED)
     state, best = trainer.state, trainer.state.best_metric
+    if best is None and args.load_best_model_at_end:
+        logger.warning("nothing was validated, so the last state is kept: eval_delay or eval_steps is beyond the run")
     last, of_best = f"step {state.global_step}, the last", f"step {state.best_global_step}, the best on validation"
     seconds = trainer.pop_callback(TrainingTime).seconds
     chosen = ChosenState(state=last if best is None else of_best, validation=best, seconds=seconds)
@@ -252,6 +257,9 @@ def train(args: TranslationArguments, trainer: TranslationTrainer) -> ChosenStat
 def average_checkpoints(args: TranslationArguments, trainer: TranslationTrainer, chosen: ChosenState) -> ChosenState:
     """Replace the state by the mean of the last checkpoints, unless that is not better on validation."""
     checkpoints = checkpoints_to_average(args.output_dir, args.average_checkpoints, args.save_strategy)
+    if len(checkpoints) < args.average_checkpoints:
+        found = "average_checkpoints is %d, and %s has %d complete ones: the mean is of these"
+        logger.warning(found, args.average_checkpoints, args.output_dir, len(checkpoints))
     model = trainer.accelerator.unwrap_model(trainer.model)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     model.load_state_dict(average_weights(checkpoints), strict=False)

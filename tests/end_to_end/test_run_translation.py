@@ -481,6 +481,18 @@ def test_what_sigterm_saved_is_not_among_the_checkpoints_of_the_mean(
     assert names[0][:2] == names[1][:2] and {*names[0]} >= {*names[1]}  # nothing is left of what SIGTERM saved
 
 
+def test_fewer_checkpoints_than_were_to_be_averaged_and_a_run_that_validates_nothing_are_told(
+    world: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    saving = ["--max_steps", "4", "--save_strategy", "steps", "--save_steps", "2"]
+    main(short(world, tmp_path / "mean", *saving, "--average_checkpoints", "3"))
+    assert f"average_checkpoints is 3, and {tmp_path}/mean has 2 complete ones: the mean is of these" in caplog.text
+    evaluating = ["--eval_strategy", "steps", "--eval_steps", "2", "--eval_delay", "9"]
+    more = [*saving, "--validation_file", *pairs(world, "dev", "el"), *evaluating]
+    assert main(short(world, tmp_path / "late", *more))["chosen"]["state"] == "step 4, the last"
+    assert "nothing was validated, so the last state is kept: eval_delay or eval_steps is beyond" in caplog.text
+
+
 def test_no_process_waits_for_an_upload(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may last longer than `ddp_timeout`, after which NCCL ends all processes."""
     done: list[str] = []

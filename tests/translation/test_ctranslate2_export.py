@@ -89,6 +89,18 @@ def test_ctranslate2_finds_the_hypotheses_of_our_beam_search(
     assert len(lengths) > 2, "hypotheses should end here and there"
 
 
+@pytest.mark.parametrize("quantization", ["int8", "int16"])
+def test_a_model_is_what_it_was_after_its_export(
+    make_model: Callable[..., HictlForConditionalGeneration], tokenizer: PreTrainedTokenizerBase, tmp_path: Path,
+    quantization: str,
+) -> None:  # fmt: skip
+    """CTranslate2 quantises in place, which scaled the embeddings of the model."""
+    model = make_model()
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    export_ctranslate2(model, tokenizer, tmp_path / "export", quantization)
+    assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
+
+
 def test_the_target_language_is_a_prefix_or_the_only_one(
     make_model: Callable[..., HictlForConditionalGeneration], tokenizer: PreTrainedTokenizerBase, texts: list[str],
     tmp_path: Path,

@@ -89,6 +89,10 @@ def test_search_and_directions_are_those_of_the_arguments() -> None:
         ),
         (["--model_name_or_path", "x", "--metric", "ter"], "metric is 'ter'; allowed are sacrebleu"),
         (["--model_name_or_path", "x", "--target_lang", "en"], "one or more languages each, and two that differ"),
+        (
+            ["--model_name_or_path", "x", "--target_lang", "de", "en"],
+            "no other language is translated into en; allowed",
+        ),
     ],
 )
 def test_wrong_arguments_are_refused(more: list[str], message: Any) -> None:
