@@ -119,7 +119,8 @@ def unit_rows(vectors: Vectors) -> Vectors:
 class UnitRows:
     """Vectors that are scaled to length 1 on access."""
 
-    def __init__(self, vectors: Source) -> None:
+    def __init__(self, vectors: Source | Tensor) -> None:
+        vectors = as_rows(vectors)
         self.vectors, self.shape = vectors, (len(vectors), vectors.shape[1])
         self.dtype = np.result_type(vectors.dtype, np.float32)
 
@@ -151,8 +152,8 @@ def rows_at(vectors: UnitRows, rows: Rows) -> Vectors:
 
 
 def mine_bitext(
-    x: Source,
-    y: Source,
+    x: Source | Tensor,
+    y: Source | Tensor,
     margin: Margin = "ratio",
     direction: Direction = "max",
     neighbours: int = 4,

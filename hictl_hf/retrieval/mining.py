@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import numpy as np
+from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -106,12 +107,12 @@ def mine(
 
 
 def mine_vectors(
-    x: Source, y: Source, settings: MiningConfig = MiningConfig(), kept: Path | None = None
+    x: Source | Tensor, y: Source | Tensor, settings: MiningConfig = MiningConfig(), kept: Path | None = None
 ) -> tuple[Rows, Vectors]:
     """(pairs, 2) rows of x and y, and (pairs,) their scores, the best first.
 
     Args:
-        x, y: (sentences, d), of any norm, one or more on each side; may be memory maps.
+        x, y: (sentences, d), of any norm, one or more on each side; may be memory maps or tensors.
         kept: file in which the search is saved, and from which it is resumed.
     """
     found = find_neighbours(UnitRows(x), UnitRows(y), settings, kept)
@@ -123,7 +124,11 @@ def mine_vectors(
 
 
 def score_pairs(
-    x: Source, y: Source, pairs: Rows, settings: MiningConfig = MiningConfig(), kept: Path | None = None
+    x: Source | Tensor,
+    y: Source | Tensor,
+    pairs: Rows,
+    settings: MiningConfig = MiningConfig(),
+    kept: Path | None = None,
 ) -> Vectors:
     """(pairs,) the margin scores of given pairs (pairs, 2) of rows, among the neighbours in x and y.
 
@@ -131,6 +136,8 @@ def score_pairs(
         kept: as in `mine_vectors`.
     """
     x, y = UnitRows(x), UnitRows(y)
+    if not len(pairs):
+        return np.zeros(0, np.float32)
     step = 4096
     parts = [pairs[start : start + step] for start in range(0, len(pairs), step)]
     cosines = [(rows_at(x, part[:, 0]) * rows_at(y, part[:, 1])).sum(1) for part in parts]
@@ -142,7 +149,9 @@ def score_pairs(
     return MARGINS[settings.margin](cosine, (mean_x[pairs[:, 0]] + mean_y[pairs[:, 1]]) / 2)
 
 
-def find_distinct(x: Source, above: float, settings: MiningConfig = MiningConfig(), kept: Path | None = None) -> Rows:
+def find_distinct(
+    x: Source | Tensor, above: float, settings: MiningConfig = MiningConfig(), kept: Path | None = None
+) -> Rows:
     """The rows without an earlier row, kept or not, whose cosine with them is above the number; always exact."""
     rows = UnitRows(x)
     search = make_search(rows, rows, settings, only_earlier=True)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf.embedding.encoder import embed_sentences
@@ -45,6 +46,18 @@ def test_pairs_come_with_the_best_first_and_above_the_threshold() -> None:
     some, some_scores = mine_vectors(x, y[::-1], MiningConfig(threshold=threshold))
     assert 0 < len(some) < len(pairs) and (some_scores > threshold).all()
     np.testing.assert_array_equal(some, pairs[: len(some)])
+
+
+def test_tensors_are_mined_as_arrays_are() -> None:
+    x, y = translations()
+    tensors = torch.from_numpy(x), torch.from_numpy(y)
+    for function in (mine_vectors, mine_bitext):
+        for found, expected in zip(function(*tensors), function(x, y), strict=True):
+            np.testing.assert_array_equal(found, expected)
+    pairs = np.array([[0, 1], [2, 2]])
+    np.testing.assert_array_equal(score_pairs(*tensors, pairs), score_pairs(x, y, pairs))
+    np.testing.assert_array_equal(find_distinct(tensors[0], 0.5), find_distinct(x, 0.5))
+    assert score_pairs(x, y, pairs[:0]).shape == (0,)
 
 
 def test_no_sentence_is_taken_twice_where_that_is_asked_for() -> None:

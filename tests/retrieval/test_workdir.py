@@ -72,6 +72,20 @@ def test_only_the_same_files_and_settings_continue(files: tuple[str, str], caplo
         workdir(files)
 
 
+def test_files_in_another_order_do_not_continue(files: tuple[str, str]) -> None:
+    """The vectors and neighbours of one side would be taken for those of the other."""
+    other = Path(files[0]).with_name("y.txt")
+    other.write_text("d\n")
+
+    def begun(*texts: str) -> MiningWorkdir:
+        return MiningWorkdir(other.with_name("out.tsv"), texts, VectorSource(files=(files[1],)), CONFIG, TASK)
+
+    begun(files[0], str(other)).vectors([Side(files[0], LINES)])
+    begun(files[0], str(other))
+    with pytest.raises(BadInput, match=r"begun with the files \S*x.txt, \S*y.txt, .*order, now \S*y.txt, \S*x.txt"):
+        begun(str(other), files[0])
+
+
 def test_another_search_continues_with_the_vectors_alone(
     files: tuple[str, str], saved_model: Callable[..., Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
