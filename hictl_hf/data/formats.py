@@ -75,10 +75,10 @@ def read_json_lines(path: str, cursor: Cursor) -> Records:
 
 
 def is_texts(line: str) -> bool:
-    """Whether a line is a JSON array of texts, as of a pair."""
+    """Whether a line is a JSON array of texts, such as a pair."""
     try:
         return all(isinstance(text, str) for text in json.loads(line))
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 

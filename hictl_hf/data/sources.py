@@ -202,17 +202,19 @@ def list_files(
     paths = find_files(source, endings)
     for path in paths:
         if (ending := ending_of(path)) not in endings:
-            if ending not in FORMATS:
-                check_kind(path)
             if ending in FORMATS:
                 fix = f"Write {path} alone: such a file names its languages itself"
                 if ending in WITH_NAMES:
                     fix += f". If it has only a column 'text', write sw:hub:{os.path.dirname(os.path.abspath(path))}"
                     fix += ", with the code of its language"
-            elif together := in_braces(path):
-                fix = f"Moses files are named together: {together}"
             else:
-                fix = f"Rename or convert it; {OTHER_NAMES}"
+                check_kind(path)
+                together = in_braces(path)
+                fix = (
+                    f"Moses files are named together: {together}"
+                    if together
+                    else f"Rename or convert it; {OTHER_NAMES}"
+                )
             raise BadInput(f"{path}: has the ending '{ending}'; allowed here are {listed(endings)}. {fix}.")
         size, is_one_of_many = os.path.getsize(path), ending in CATALOGUES and len(paths) > 1
         if size == 0 and not is_one_of_many:

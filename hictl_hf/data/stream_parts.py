@@ -26,7 +26,7 @@ class StreamPart:
     """The files of a source whose first clean rows are in the same languages, with the share of the stream they get."""
 
     number: int
-    """Of the source, from 0."""
+    """Index of the source."""
     source: str
     languages: Languages
     shards: list[Shard]
@@ -131,7 +131,7 @@ def warn_of_dense_files(parts: Sequence[StreamPart]) -> None:
     if len(parts) > 1 and len(kinds) > 1:
         logger.warning(
             "languages are mixed by the bytes of their files, which say little where %s are of different kinds; write "
-            "them alike, or give --stream_shares",
+            "them alike, or give the stream --stream_shares",
             " and ".join(kinds.values()),
         )
 

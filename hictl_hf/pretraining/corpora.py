@@ -8,6 +8,7 @@ from itertools import chain, compress
 import numpy as np
 import pyarrow.compute
 from datasets import Dataset, concatenate_datasets
+from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from ..data.cleaning import Cleaning, CorpusReport
@@ -232,15 +233,19 @@ def without_texts(train: Dataset, *held_out: Dataset) -> Dataset:
     return train.select(np.flatnonzero(keep))
 
 
-def log_cut_rows(examples: Dataset, collator: PretrainingCollator) -> None:
-    """Log of how many rows (`x`, `y`: token ids) the collator cuts x∘y or, if no loss reads that, a sentence."""
-    joined = {*collator.objectives} != {"sentence"}
-    room = collator.room if joined else collator.room - len(collator.prompt)
-    cut = 0
-    for rows in examples.with_format("arrow").iter(10_000):
-        x, y = (pyarrow.compute.list_value_length(rows[name]).fill_null(0).to_numpy() for name in ("x", "y"))
-        tokens = x + y + len(collator.separators) * (y > 0) if joined else np.maximum(x, y)
-        cut += int((tokens > room).sum())
+def log_cut_rows(examples: Dataset, lengths: NDArray[np.integer], collator: PretrainingCollator) -> None:
+    """Log of how many rows the collator cuts x∘y or, if no loss reads that, a sentence.
+
+    Args:
+        examples: columns `x` and `y` of token ids.
+        lengths: (rows,) tokens of x∘y.
+    """
+    if {*collator.objectives} != {"sentence"}:
+        cut, what = int((lengths > collator.max_length).sum()), "x and y joined"
+    else:
+        cut, what = 0, "one of their sentences"
+        for rows in examples.with_format("arrow").iter(10_000):
+            x, y = (pyarrow.compute.list_value_length(rows[name]).fill_null(0).to_numpy() for name in ("x", "y"))
+            cut += int((np.maximum(x, y) > collator.room - len(collator.prompt)).sum())
     if cut:
-        what = "x and y joined, are cut" if joined else "one of their sentences, are cut"
-        logger.info("%d of %d rows, %s to %d tokens", cut, len(examples), what, collator.max_length)
+        logger.info("%d of %d rows, %s, are cut to %d tokens", cut, len(examples), what, collator.max_length)

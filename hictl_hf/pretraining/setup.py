@@ -285,7 +285,7 @@ def make_trainer(
         examples, sampler = stream_of_batches(args, tokenizer, comparable_texts(*corpora.held_out)), None
     else:
         examples, sampler = examples_and_sampler(args, tokenizer, corpora)
-        log_cut_rows(examples.dataset, collator)
+        log_cut_rows(examples.dataset, sampler.lengths, collator)
     if corpora.dev is None:
         if args.eval_strategy != "no" or args.load_best_model_at_end:
             logger.warning("no pairs are held out: nothing is evaluated, and the last state is kept, not the best one")

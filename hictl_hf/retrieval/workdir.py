@@ -152,7 +152,7 @@ class MiningWorkdir:
             with as_bad_input(file, "a file", "Check the path."):
                 self.settings["digests"][file] = digest(Path(file))
         if refuse_other_settings(self.state, self.settings, CONTINUE_OR_REMOVE):
-            now, before = ([*each["digests"]] for each in (self.settings, json.loads(self.state.read_text("utf-8"))))
+            before, now = list(json.loads(self.state.read_text("utf-8"))["digests"]), list(self.settings["digests"])
             if now != before:  # vectors and neighbours belong to a side
                 order = f"was begun with the files {', '.join(before)} in this order, now {', '.join(now)}"
                 raise BadInput(f"{self.folder}: {order}; {CONTINUE_OR_REMOVE}")

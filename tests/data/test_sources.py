@@ -112,7 +112,7 @@ def test_a_table_under_a_language_is_to_be_written_alone(tmp_path: Path) -> None
 
 
 def test_parquet_of_texts_under_a_language_is_to_be_read_as_a_data_set(tmp_path: Path) -> None:
-    """As OSCAR and CC-100 are exported; it was called a Parquet file, to be named .parquet."""
+    """OSCAR and CC-100 are exported so. The fix named was to rename the file to .parquet."""
     (tmp_path / "a.parquet").write_bytes(parquet_with({"text": ["habari"]}))
     with pytest.raises(BadInput, match="has the ending '.parquet'; .* only a column 'text', write (.*), with") as error:
         texts(f"sw:{tmp_path}/a.parquet")

@@ -249,5 +249,6 @@ def test_rows_that_are_cut_are_those_that_lose_tokens_in_the_collator(
         else:
             lost += [collator.read(side) for side in sides] != sides
     with caplog.at_level("INFO"):
-        log_cut_rows(Dataset.from_list(rows), collator)
+        joined = np.array([len(collator.join(row["x"], row["y"])) for row in rows])
+        log_cut_rows(Dataset.from_list(rows), joined, collator)
     assert 50 < lost < 350 and caplog.messages == [message.format(lost)]
