@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.cleaning import CorpusReport
@@ -72,7 +74,7 @@ class Comparison:
     """What encoders found on the same pairs, with intervals by bootstrap of the sentences.
 
     Attributes:
-        pairs: sentences and translations by language pair: those that several of these share are drawn together.
+        pairs: sentences and translations by language pair: pairs that share one, of any language, are drawn together.
             `None`: they share none.
     """
 
@@ -99,18 +101,21 @@ class Comparison:
                     found[name][sample] = 100 * drawn @ right[name] / total
         return found | {MEAN: np.mean(list(found.values()), 0)}
 
-    def numbers(self) -> dict[str, NDArray[np.int64]]:
-        """(sentences,) by language pair, equal where the sentence is: of the side with fewer different ones, such as
-        English in many translations, which are no independent samples."""
-        ends = np.cumsum([*self.sentences.values()])
-        known: dict[str, int] = {}
+    def numbers(self) -> dict[str, NDArray[np.integer]]:
+        """(sentences,) by language pair, equal where pairs share a text, themselves or through others, such as English
+        in many translations: those are no independent samples."""
+        counts = [*self.sentences.values()]
         if self.pairs is None:
-            rows = np.arange(ends[-1])
+            rows: NDArray[np.integer] = np.arange(sum(counts))
         else:
-            sides = ([text for name in self.sentences for text in self.pairs[name][side]] for side in (0, 1))
-            texts = min(sides, key=lambda side: len({*side}))
-            rows = np.array([known.setdefault(text, len(known)) for text in texts])
-        return dict(zip(self.sentences, np.split(rows, ends[:-1])))
+            known: dict[str, int] = {}
+            x, y = (
+                [known.setdefault(text, len(known)) for name in self.sentences for text in self.pairs[name][side]]
+                for side in (0, 1)
+            )
+            links = coo_array((np.ones(len(x)), (x, y)), shape=(len(known), len(known)))
+            rows = connected_components(links, directed=False)[1][x]
+        return dict(zip(self.sentences, np.split(rows, np.cumsum(counts)[:-1])))
 
     def accuracy(self, encoder: int) -> dict[str, Estimate]:
         """Percent of both directions by language pair, and their mean."""

@@ -79,15 +79,18 @@ def test_intervals_are_those_of_sentences_drawn_one_by_one() -> None:
     assert (comparison.samples["sw"][:, 1] >= comparison.samples["sw"][:, 0]).all()  # drawn together
 
 
-@pytest.mark.parametrize("side", [0, 1])
-def test_a_sentence_in_several_languages_is_drawn_for_all_of_them(side: int) -> None:
-    """Ten translations of the same sentences are no ten samples: their mean is as uncertain as each of them."""
+@pytest.mark.parametrize("sides", ["x", "y", "either", "in turn"])
+def test_a_sentence_in_several_languages_is_drawn_for_all_of_them(sides: str) -> None:
+    """Ten translations of the same sentences are no ten samples: their mean is as uncertain as each of them, on
+    whichever side the sentences are, and where each language is paired with the next one."""
     found, texts = random_hits(7, 200, 0.6), [f"sentence {number}" for number in range(200)]
     names = [f"{letter}z" for letter in "abcdefghij"]
+    own = {name: [f"{text} in {name}" for text in texts] for name in names}
     pairs = {}
-    for name in names:
-        own = [f"{text} in {name}" for text in texts]
-        pairs[name] = (texts, own) if side == 0 else (own, texts)
+    for number, name in enumerate(names):
+        first = sides == "x" or (sides == "either" and number % 2)
+        other = own[names[number - 1]] if sides == "in turn" else texts
+        pairs[name] = (other, own[name]) if first else (own[name], other)
     one = Comparison([hits("a", az=found)]).accuracy(0)["az"]
     together = Comparison([hits("a", **dict.fromkeys(names, found))], pairs)
     apart = Comparison([hits("a", **dict.fromkeys(names, found))]).accuracy(0)["mean"]
