@@ -1,3 +1,3 @@
 """The version of the package, in the one place that packaging and reports read."""
 
-__version__ = "0.31.1"
+__version__ = "0.31.2"

@@ -6,8 +6,8 @@ from a file (`retrieval.mining_files`).
     hictl mine --pairs crawled.tsv --model runs/demo/encoder --threshold 1.0 --output clean.tsv
     hictl mine news.de --deduplicate 0.95 --model runs/demo/encoder --output distinct.de
 
-Mined pairs are lines "score<TAB>x<TAB>y", best first; filtered pairs keep their order. Empty and repeated lines are
-skipped and counted. To resume after an interruption, run the same command.
+Mined pairs are lines "score<TAB>x<TAB>y", best first; filtered pairs keep their order, repeated ones, too. Empty lines
+are left out and repeated ones read once; both are counted. To resume after an interruption, run the same command.
 """
 
 import math

@@ -80,7 +80,8 @@ class TranslateArguments:
     dtype: str | None = field(
         default=None,
         metadata={
-            "help": f"Dtype of the weights: {', '.join(DTYPES)}; default: bfloat16 on a GPU that has it, else float32."
+            "help": f"Dtype of the weights: {', '.join(DTYPES)} (a translation then depends a little on its batch); "
+            "default: bfloat16 on a GPU that has it, else float32."
         },
     )
     device: str | None = field(default=None, metadata={"help": "cpu, cuda, ...; default: a GPU if available."})

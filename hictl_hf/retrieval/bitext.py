@@ -66,6 +66,8 @@ def retrieval_hits(x: Vectors | Tensor, y: Vectors | Tensor, block: int = 1024) 
     x, y = (np.asarray(as_rows(side), np.float64) for side in (x, y))
     if x.shape != y.shape:
         raise ValueError(f"x is {x.shape}, y {y.shape}; allowed are vectors of one model, of as many translations.")
+    if not len(x):
+        raise ValueError("x and y have no row; allowed is one or more. Give the vectors of some translations.")
     if broken := int((~(np.isfinite(x).all(1) & np.isfinite(y).all(1))).sum()):
         logger.warning("%d of %d pairs have a vector with infinity or NaN and count as not found", broken, len(x))
     with np.errstate(invalid="ignore"):  # infinite by infinite

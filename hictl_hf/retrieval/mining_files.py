@@ -3,8 +3,8 @@
     source = VectorSource("runs/demo/encoder")
     mine_files("news.de", "news.en", "pairs.tsv", source, MiningConfig(threshold=1.06))
 
-Mined pairs are lines "score<TAB>x<TAB>y", best first; filtered pairs keep their order. Empty and repeated lines are
-skipped and counted.
+Mined pairs are lines "score<TAB>x<TAB>y", best first; filtered pairs keep their order, repeated ones, too. Empty lines
+are left out and repeated ones read once; both are counted.
 """
 
 import logging

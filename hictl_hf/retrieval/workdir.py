@@ -73,7 +73,7 @@ class VectorSource:
 
 
 class Side:
-    """The distinct nonempty lines of one file; the number of others is logged.
+    """The distinct nonempty lines of one file; the numbers of empty and repeated ones are logged.
 
     Attributes:
         name: name of the file in messages.
@@ -96,9 +96,10 @@ class Side:
         if not first:
             raise BadInput(f"{name}: has no line with text; allowed is one or more")
         empty = sum(not line.strip() for line in lines)
-        for number, kind in ((empty, "empty"), (len(lines) - empty - len(first), "repeated")):
+        repeated = len(lines) - empty - len(first)
+        for number, what in ((empty, "empty lines are left out"), (repeated, "repeated lines are read once")):
             if number:
-                logger.info("%s: %s %s lines are left out", name, f"{number:,}", kind)
+                logger.info("%s: %s %s", name, f"{number:,}", what)
 
 
 @contextmanager

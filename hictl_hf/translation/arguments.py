@@ -2,13 +2,14 @@
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import chain
 from typing import Any, ClassVar
 
 import torch
-from transformers import PreTrainedConfig
+from transformers import GenerationConfig, PreTrainedConfig
 
 from ..data.cleaning import Cleaning
 from ..data.languages import language_code, parse_tag
@@ -224,12 +225,21 @@ class TranslationArguments(TranslationDataArguments, TranslationModelArguments, 
         default=None,
         metadata={"help": 'Tokenizer of multi-bleu, fields of MosesTokenizer as JSON, such as {"aggressive": true}.'},
     )
-    num_beams: int = field(default=5, metadata={"help": "Beams of the search; the paper: 5, and 4 on WMT14 en-de."})
+    num_beams: int | None = field(
+        default=None,
+        metadata={
+            "help": "Beams of the search; default: the model's, of a new decoder 5. The paper: 5, 4 on WMT14 en-de."
+        },
+    )
     predict_with_generate: bool = field(
         default=True, metadata={"help": "Must stay true: validation and test are translated, by beam search."}
     )
-    length_penalty: float = field(
-        default=1.0, metadata={"help": "log-probability / length ** this; the paper: 1.0, and 0.6 on WMT14 en-de."}
+    length_penalty: float | None = field(
+        default=None,
+        metadata={
+            "help": "log-probability / length ** this; default: the model's, of a new decoder 1.0. The paper: 1.0, 0.6 "
+            "on WMT14 en-de."
+        },
     )
     max_length_a: float = field(default=1.2, metadata={"help": "A translation has at most a * source tokens + b ..."})
     max_length_b: int = field(default=10, metadata={"help": "... tokens, this being b, and never more than 200."})
@@ -287,6 +297,7 @@ class TranslationArguments(TranslationDataArguments, TranslationModelArguments, 
             refuse_unknown_keys(name, getattr(self, name), {*chain(*map(fields_with_default, CONFIGS.values()))})
         self.encoder_config = self.encoder_config or None  # as runs before 0.10 recorded it
         self.check_what_to_do()
+        self.choose_search()
         self.check_choices()
         self.check_model()
         self.check_data()
@@ -312,6 +323,17 @@ class TranslationArguments(TranslationDataArguments, TranslationModelArguments, 
             raise BadInput(
                 "debug is underflow_overflow, which cannot read the boolean masks of a decoder; leave it out"
             )
+
+    def choose_search(self) -> None:
+        """Search as the model does, and with a new decoder as in the paper, unless the arguments say otherwise."""
+        saved = None
+        if self.is_continued:
+            with suppress(OSError, TypeError, ValueError):  # no file, or one that `setup.load_or_make_model` refuses
+                saved = GenerationConfig.from_pretrained(self.model_name_or_path, revision=self.model_revision)
+        for name in ("num_beams", "length_penalty"):
+            if getattr(self, name) is None:
+                own = getattr(saved, name, None)
+                setattr(self, name, getattr(BeamSearchConfig, name) if own is None else own)
 
     def choose_state(self) -> None:
         """Keep the best state on validation, or the last one without validation."""
@@ -422,5 +444,5 @@ class TranslationArguments(TranslationDataArguments, TranslationModelArguments, 
 
     @property
     def beam(self) -> BeamSearchConfig:
-        a, b = self.max_length_a, self.max_length_b
-        return BeamSearchConfig(self.num_beams, self.length_penalty, max_length_a=a, max_length_b=b)
+        names = ("num_beams", "length_penalty", "max_length_a", "max_length_b")
+        return BeamSearchConfig(**{name: getattr(self, name) for name in names})

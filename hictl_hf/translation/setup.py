@@ -199,14 +199,15 @@ def load_or_make_model(
             model = HictlForConditionalGeneration.from_encoder(
                 encoder, ids, args.target_lang, **new_decoder(args, config)
             )
-    check_beams(model, args.num_beams)
+    search = args.beam
+    check_beams(model, search.num_beams)
     known = model.target_token_ids
     kept, unknown = known[known < len(tokenizer)].tolist(), int(known[UNKNOWN])  # a model may have spare rows
     data.unknown = count_unknown(data.counts, kept, unknown)
-    beams = {"num_beams": args.num_beams, "length_penalty": args.length_penalty, "early_stopping": True}
+    beams = {"num_beams": search.num_beams, "length_penalty": search.length_penalty, "early_stopping": True}
     # transformers does not save other values for one beam
     greedy = {"num_beams": 1, "length_penalty": 1.0, "early_stopping": False}
-    model.generation_config.update(**(beams if args.num_beams > 1 else greedy))
+    model.generation_config.update(**(beams if search.num_beams > 1 else greedy))
     return model
 
 

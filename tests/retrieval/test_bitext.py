@@ -50,6 +50,11 @@ def test_vectors_of_other_sentences_or_models_are_refused(other: np.ndarray) -> 
         retrieval_accuracy(np.eye(3), other)
 
 
+def test_no_translations_have_no_accuracy() -> None:
+    with pytest.raises(ValueError, match="x and y have no row; allowed is one or more"):
+        retrieval_accuracy(np.empty((0, 3)), np.empty((0, 3)))
+
+
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("sentences", [2, 5, 9, 33])
 def test_equal_rows_tie_at_whatever_edge_of_the_product_they_stand(kind: type, sentences: int) -> None:

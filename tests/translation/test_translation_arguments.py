@@ -1,11 +1,13 @@
 """Arguments of a translation run: what follows from the step and the data, and values that are refused."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from parsers import parse_translation_arguments
 
 from hictl_hf.errors import BadInput
+from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
 from hictl_hf.training.fields import idle_steps
 from hictl_hf.translation.arguments import TranslationArguments
 from hictl_hf.translation.beam_search import BeamSearchConfig
@@ -77,6 +79,27 @@ def test_search_and_directions_are_those_of_the_arguments() -> None:
     found = parsed("--model_name_or_path", "x", "--num_beams", "3", "--max_length_b", "7")
     assert found.beam == BeamSearchConfig(3, 1.0, max_length_b=7)
     assert [str(direction) for direction in found.directions] == ["en-de"]
+
+
+def test_a_model_is_searched_as_it_says_unless_the_flags_say_otherwise(
+    translator: HictlForConditionalGeneration, tmp_path: Path
+) -> None:
+    def beams(model: Path, *flags: str) -> tuple[int, float]:
+        beam = parsed("--model_name_or_path", str(model), *flags).beam
+        return beam.num_beams, beam.length_penalty
+
+    translator.generation_config.update(num_beams=2, length_penalty=0.2, early_stopping=True)
+    translator.save_pretrained(tmp_path / "model")
+    assert beams(tmp_path / "model") == (2, 0.2)
+    assert beams(tmp_path / "model", "--num_beams", "3") == (3, 0.2)
+    assert beams(tmp_path / "model", "--length_penalty", "1.0") == (2, 1.0)
+    translator.generation_config.update(num_beams=1, length_penalty=1.0, early_stopping=False)
+    translator.save_pretrained(tmp_path / "greedy")
+    assert beams(tmp_path / "greedy") == (1, 1.0)
+    (tmp_path / "greedy/generation_config.json").unlink()
+    assert beams(tmp_path / "greedy") == (5, 1.0)
+    translator.get_encoder().save_pretrained(tmp_path / "encoder")
+    assert beams(tmp_path / "encoder") == (5, 1.0)
 
 
 @pytest.mark.parametrize(
