@@ -297,9 +297,9 @@ class TranslationArguments(TranslationDataArguments, TranslationModelArguments, 
             refuse_unknown_keys(name, getattr(self, name), {*chain(*map(fields_with_default, CONFIGS.values()))})
         self.encoder_config = self.encoder_config or None  # as runs before 0.10 recorded it
         self.check_what_to_do()
+        self.check_model()
         self.choose_search()
         self.check_choices()
-        self.check_model()
         self.check_data()
         if self.step is None:
             self.step = 2 if self.is_continued and self.train_file else 1
