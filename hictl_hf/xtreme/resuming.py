@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import BadInput, as_bad_input
+from ..training.fingerprint import SETTINGS_FILE
 
 EXAMPLES_FILE = "rows.json"  # by name of `Derived`, the hash of what its files were made from
 
@@ -27,6 +28,12 @@ class Derived:
     hash: str
     source: str = "examples"
     unlabelled: str = ""
+
+
+def labels_of_run(folder: Path) -> str | None:
+    """The folder of labels that a run was scored with, if it had one."""
+    labels: str | None = json.loads((folder / SETTINGS_FILE).read_text("utf-8")).get("labels")
+    return labels
 
 
 def refuse_other_examples(folder: Path, derived: Iterable[Derived]) -> dict[str, str]:

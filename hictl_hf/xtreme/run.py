@@ -7,7 +7,7 @@ Finished parts are not repeated: predictions are kept in `predictions/`, in the 
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -32,7 +32,7 @@ from .metrics import Score
 from .predictions import problem_of_lengths
 from .report import write_report
 from .results import TaskResults, XtremeResults
-from .resuming import EXAMPLES_FILE, Derived, refuse_other_examples
+from .resuming import EXAMPLES_FILE, Derived, labels_of_run, refuse_other_examples
 from .scores import prediction_files
 from .setup import (
     check_encoder,
@@ -85,6 +85,10 @@ def go_on(
     decisive = {name: value for name, value in settings.items() if name not in may_change}
     if not refuse_other_settings(folder / SETTINGS_FILE, decisive):
         refuse_other_results(folder, "setting")
+    elif args.labels is None and (labels := labels_of_run(folder)):
+        logger.info("labels are those that %s was scored with: %s", folder, labels)
+        args = replace(args, labels=labels)
+        settings = asdict(args)
     config, tokenizer = load_config_and_tokenizer(args)
     data = read_data(tasks, args)
     check_encoder(args, config, tokenizer, data)

@@ -616,10 +616,14 @@ def test_a_folder_of_labels_may_be_given_later(xtreme_folder: Path, data: Path, 
     times = {path: path.stat().st_mtime_ns for path in (tmp_path / "out/models").rglob("*")}
     later, at_once = (main([*command, "--labels", str(labels)])["tasks"] for command in commands)
     assert later == at_once and later["tatoeba"]["other_direction"] and later["panx"]["languages"]["de"]
+    assert main(commands[0])["tasks"] == later, "a call without the labels keeps the scores"
     assert times == {path: path.stat().st_mtime_ns for path in (tmp_path / "out/models").rglob("*")}
     (labels / "tatoeba/test-de.tsv").write_text("0\n" * 48, "utf-8")
     with pytest.raises(BadInput, match="the examples of tatoeba de are not those"):
         main([*commands[0], "--labels", str(labels)])
+    shutil.rmtree(labels)
+    with pytest.raises(BadInput, match=f"--labels {labels}: no such folder"):
+        main(commands[0])
 
 
 @pytest.mark.parametrize(
