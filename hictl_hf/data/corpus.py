@@ -35,7 +35,7 @@ def load_corpus(
 ) -> tuple[datasets.Dataset, CorpusReport]:
     """Read and clean all sources, at each call again; returns the memory-mapped dataset and the counts."""
     report = CorpusReport(strict)
-    rows = clean_rows(rows_of(sources, report), cleaning, report)
+    rows = clean_rows(rows_of(sources, report, cleaning.languages), cleaning, report)
     folder = Path(cache_dir or Path(datasets.config.HF_DATASETS_CACHE) / "hictl_hf")
     path, report.hash = write_arrow(tqdm(rows, desc="reading", unit=" rows", disable=hides_progress()), folder)
     if not report.kept:
@@ -46,8 +46,10 @@ def load_corpus(
     return datasets.Dataset.from_file(str(path)), report
 
 
-def rows_of(sources: Sequence[str | os.PathLike[str]], report: CorpusReport) -> Iterator[Row]:
-    """Yield the rows of all sources in order."""
+def rows_of(
+    sources: Sequence[str | os.PathLike[str]], report: CorpusReport, languages: Sequence[str] = ()
+) -> Iterator[Row]:
+    """Yield the rows of all sources in order; `languages` as in `read_rows`."""
     listed = isinstance(sources, Sequence) and not isinstance(sources, str)
     if not listed or not sources or not all(isinstance(source, str | os.PathLike) for source in sources):
         found = f"sources is {' '.join(short_repr(sources).split())}, of type {type(sources).__name__}"
@@ -55,7 +57,7 @@ def rows_of(sources: Sequence[str | os.PathLike[str]], report: CorpusReport) -> 
         fix = "Write ['corpus.jsonl'], and rows in memory first to a file: Dataset.to_parquet('corpus.parquet')"
         raise BadInput(f"{found}; allowed is {allowed}. {fix}.")
     for source in sources:
-        yield from read_rows(source, report)
+        yield from read_rows(source, report, languages)
         report.doubts.log(str(source))
 
 

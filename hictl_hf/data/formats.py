@@ -11,21 +11,20 @@ import json
 import os
 import re
 import shlex
-import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from itertools import chain, zip_longest
 from typing import Any
 
 import datasets
-import polib
 import pyarrow
 import pyarrow.parquet
 
 from ..errors import BadInput, BrokenRow, as_bad_input, nearest_name, short_repr
+from .catalogues import read_catalogue
 from .compression import COMPRESSIONS, compression_of, with_compressions
 from .language_names import is_language, none_of_languages, not_languages, with_codes
-from .languages import LANGUAGE, is_code, language_code, main_part
+from .languages import LANGUAGE
 from .lines import LONGEST_LINE, check_kind, count_lines, first_bytes, noting_quotes, read_lines
 from .records import Cursor, Declared, Records, columns_used, skip_to_cursor
 from .translation_memories import read_tmx, read_xliff
@@ -35,11 +34,6 @@ PARTS_OF_NAMES = [
     re.compile(rf"(?<![^\W_]){pattern}(?![^\W_])")
     for pattern in (LANGUAGE.pattern, "[A-Za-z]{2,3}(?:[-_][A-Za-z]{2,4})?", "[A-Za-z]{2,3}")
 ]
-# A line of a .po file whose text is not between quotes; the parser would drop its first and last character.
-UNQUOTED = re.compile(
-    rb'^[ \t]*(?:msg(?:ctxt|id|id_plural|str(?:\[\d+\])?)[ \t]++|(?="))(?!".*"[ \t]*\r?$).*', re.MULTILINE
-)
-LITTLE_ENDIAN = b"\xde\x12\x04\x95"  # the magic number of a .mo file
 DELIMITERS = {  # of a table under the ending of another -> what to do
     ",": "Rename it: it has to end in .csv", "\t": "Rename it: it has to end in .tsv",
     ";": "Write it with commas", "|": "Write it with commas",
@@ -260,6 +254,12 @@ def check_moses(paths: Mapping[str, str]) -> None:
             f"are two or more codes. {fix}: {named}."
         )
     for path in paths.values():
+        if os.path.isfile(path) and names_its_languages(path):
+            raise BadInput(
+                f"{path}: has the ending '{ending_of(path)}'; allowed are line-aligned files of plain text. Name each "
+                f"alone, as such files name their languages themselves: {' '.join(paths.values())}. Plain text ends in "
+                ".txt."
+            )
         if not os.path.isfile(path):
             allowed, fix = f"a file for each of {', '.join(paths)}", "Check the path"
             if compressed := next((path + each for each in COMPRESSIONS if os.path.isfile(path + each)), ""):
@@ -268,6 +268,18 @@ def check_moses(paths: Mapping[str, str]) -> None:
             if similar := same_but_for_case(path):
                 fix = f"There is {similar}: write its name as it is"
             raise BadInput(f"{path}: does not exist; allowed is {allowed}. {nearest_name(path)}{fix}.")
+
+
+def names_its_languages(path: str) -> bool:
+    """Whether a file has a format that says which texts are of which language; of tables only those with a header."""
+    ending = ending_of(path)
+    if ending not in with_compressions(".csv", ".tsv"):
+        return ending in FORMATS
+    cells = next(read_cells(path, Cursor()), (1, []))[1]
+    try:
+        return isinstance(cells, list) and len(cells) > 1 and bool(columns_used(cells))
+    except BrokenRow:
+        return False
 
 
 def in_braces(path: str) -> str:
@@ -324,78 +336,6 @@ def read_moses(paths: Mapping[str, str], cursor: Cursor) -> Records:
     counts = {path: side.number for path, side in zip(paths.values(), sides, strict=True)}
     shortest = min(counts.values())
     refuse_unequal({path: str(count) if count == shortest else "more" for path, count in counts.items()})
-
-
-# --- gettext catalogues -----------------------------------------------------------------------------------------------
-
-
-def read_catalogue(path: str, cursor: Cursor, strict: bool = True) -> Records:
-    """Read the entries of a gettext catalogue, .po or .mo; unless strict, one that cannot be read is a `BrokenRow`."""
-    try:
-        yield from skip_to_cursor(cursor, read_entries(path))
-    except BadInput as problem:
-        if strict:
-            raise
-        yield from skip_to_cursor(cursor, iter([(1, BrokenRow(str(problem).removeprefix(f"{path}: ")))]))
-
-
-def read_entries(path: str) -> Records:
-    """Yield the source, English unless the header X-Source-Language names another, with its translation for each entry;
-    of plurals the singular and the first form. Catalogues of British or other English are untranslated."""
-    check_kind(path, may_be_compressed=False)
-    with as_bad_input(path, "a gettext catalogue", "Check it with msgfmt -c (.po) or msgunfmt (.mo)."):
-        check_complete(path)
-        catalogue = polib.mofile(path) if path.lower().endswith(".mo") else polib.pofile(path)
-    language = catalogue_language(path, catalogue.metadata.get("Language", ""))
-    source = source_language(path, catalogue.metadata.get("X-Source-Language", ""))
-    for number, entry in enumerate(catalogue, start=1):
-        text = entry.msgstr_plural.get(0) if entry.msgid_plural else entry.msgstr
-        doubtful = entry.obsolete or getattr(entry, "fuzzy", False)  # compiled entries have no flags and no line
-        pair = {"translation": {source: entry.msgid, language: text}}
-        is_translated = text and not doubtful and main_part(language) != main_part(source)
-        yield getattr(entry, "linenum", number), pair if is_translated else None
-
-
-def check_complete(path: str) -> None:
-    """Raise an exception for a catalogue that was cut off or lacks a quote, of which polib reads a part of a text."""
-    with open(path, "rb") as file:
-        content = file.read()
-    if not path.lower().endswith(".mo"):
-        if found := UNQUOTED.search(content):
-            line = content.count(b"\n", 0, found.start()) + 1
-            raise ValueError(f"line {line} is {short_repr(found[0].decode('utf-8', 'replace'))}, without quotes around")
-        return
-    order = "<" if content.startswith(LITTLE_ENDIAN) else ">"
-    number, *tables = struct.unpack_from(f"{order}3I", content, 8)
-    for table in tables:
-        for length, start in struct.iter_unpack(f"{order}2I", content[table : table + 8 * number]):
-            if start + length >= len(content):  # a zero byte ends each text
-                raise ValueError(f"it ends at {len(content)} bytes, within a text")
-
-
-def catalogue_language(path: str, header: str) -> str:
-    """Return the language of a catalogue: the first code among the folder in .../de/LC_MESSAGES/x.mo, the `Language:`
-    header, and the folder in .../locale/de/x.po."""
-    folders = os.path.abspath(path).replace(os.sep, "/")
-    in_messages = re.search(r"/([^/]+)/LC_MESSAGES/[^/]+$", folders)
-    in_locale = re.search(r"/locales?/([^/]+)/[^/]+$", folders)
-    names = [in_messages[1] if in_messages else "", header.strip(), in_locale[1] if in_locale else ""]
-    names = [re.sub(r"\.[^@]*", "", name) for name in names if name]  # without the encoding: pt_BR.UTF-8
-    if language := next(filter(is_code, names), None):
-        return language_code(language)
-    found = f"has {short_repr(next(iter(names), ''))} as its language; allowed are codes such as de, pt_BR or zh_Hans"
-    raise BadInput(f"{path}: {found}. Set its 'Language:' header or move it to locale/<language>/LC_MESSAGES/.")
-
-
-def source_language(path: str, header: str) -> str:
-    """Return the language of the texts of a catalogue: English unless the header X-Source-Language names another."""
-    name = re.sub(r"\.[^@]*", "", header.strip())
-    if name in ("", "C", "POSIX"):  # locales without translations
-        return "en"
-    if not is_code(name):
-        found = f"has {short_repr(name)} as its X-Source-Language; allowed are codes such as de, pt_BR or zh_Hans"
-        raise BadInput(f"{path}: {found}. Correct or remove the header.")
-    return "en" if main_part(name) == "en" else language_code(name)
 
 
 # --- the Hub ----------------------------------------------------------------------------------------------------------

@@ -149,11 +149,23 @@ def check_first_line(source: str, names: Sequence[str], layout: Layout) -> None:
         log_first_line(source, ",".join(names))
 
 
-def read_columns(source: str, cursor: Cursor, read: Callable[[str, Cursor], Records], layout: Layout) -> Records:
+def first_names(records: Records) -> list[str]:
+    """Return the names of the columns in the first row, in its order."""
+    return list(next((row for _, row in records if isinstance(row, Mapping)), {}))
+
+
+def read_columns(
+    source: str,
+    cursor: Cursor,
+    read: Callable[[str, Cursor], Records],
+    layout: Layout,
+    like: Callable[[Cursor], Records] | None = None,
+) -> Records:
     """Read rows of JSON lines, Parquet, CSV or the Hub, whose columns the layout names in the order of the first row or
-    line."""
-    rows = (row for _, row in read(source, Cursor()))
-    names = list(next((row for row in rows if isinstance(row, Mapping)), {}))
+    line; that of another file (`like`) if it has the same names."""
+    names = first_names(read(source, Cursor()))
+    if like and sorted(others := first_names(like(Cursor()))) == sorted(names):
+        names = others
     if names and len(names) != len(layout.columns):
         raise BadInput(
             f"{source}: has the columns {short_repr(names)}; allowed are {len(layout.columns)}, as named in "

@@ -2,13 +2,13 @@
 record is counted and skipped (`BrokenRow`); a broken source raises `BadInput`."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from ..errors import BrokenRow, short_repr
 from .language_names import COLUMN, DOUBTFUL, doubtful_part, has_role, none_of_languages, not_languages
-from .languages import exact_tag, is_code, language_code, main_part
+from .languages import exact_tag, is_code, language_code, main_part, wanted_language
 
 COLUMNS = "'translation' (a mapping from language to text), 'text' + 'lang', or nothing but language codes"
 AMONG_MANY = {"mt": ("machine translation", "Maltese", "mlt"), "cat": ("a category", "Catalan", "ca")}
@@ -82,8 +82,13 @@ def rows_of_record(
     origin: str,
     report: SkipCounter,
     is_catalogue_entry: bool = False,
+    wanted: Sequence[str] = (),
 ) -> list[Row]:
-    """Return one row, or one for each language after the first; none if the record is skipped and counted."""
+    """Return one row, or one for each language after the first; none if the record is skipped and counted.
+
+    Args:
+        wanted: languages of which one comes first if the record has any; without them the record's own first one.
+    """
     if record is None or isinstance(record, LowScore):
         report.skip("untranslated" if record is None else "low score")
         return []
@@ -94,7 +99,10 @@ def rows_of_record(
         return []
     for _ in range(gaps):
         report.skip("untranslated")
-    (language, text), *others = texts.items()
+    if gaps and len(texts) == 1:
+        return []
+    in_order = sorted(texts.items(), key=lambda each: bool(wanted) and not wanted_language(each[0], wanted))  # stable
+    (language, text), *others = in_order
     if not others:
         return [Row({language: text}, origin, is_catalogue_entry)]
     return [Row({language: text, other: translation}, origin, is_catalogue_entry) for other, translation in others]
@@ -167,11 +175,13 @@ def has_letter(text: object) -> bool:
 
 
 def checked_texts(record: Mapping[str, Any] | BrokenRow) -> tuple[dict[str, str], int]:
-    """Return the texts of a record by language, and how many of three or more languages are null."""
+    """Return the texts of a record by language, and how many of three or more languages, or of a translation, are
+    null."""
     if isinstance(record, BrokenRow):
         raise record
     texts: Any = {name: record[name] for name in columns_used(record)}
-    if "translation" in texts:
+    is_translation = "translation" in texts
+    if is_translation:
         texts = texts["translation"]
         if not isinstance(texts, Mapping) or not texts:
             raise BrokenRow(
@@ -196,7 +206,7 @@ def checked_texts(record: Mapping[str, Any] | BrokenRow) -> tuple[dict[str, str]
     else:
         check_not_numbers(texts)
     present = {name: text for name, text in texts.items() if text is not None}
-    kept = present if len(present) > 1 else texts
+    kept = present if len(present) > 1 or (present and is_translation) else texts
     checked = {language_code(name): checked_text(name, text) for name, text in kept.items()}
     if len(set(map(exact_tag, checked))) < len(kept):  # de and ger are one
         raise BrokenRow(f"names a language twice in {list(kept)}; allowed is each once. Remove one of them.")

@@ -8,13 +8,14 @@ import importlib.util
 import logging
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 from ..errors import BadInput, as_bad_input, nearest_name
 from ..files import with_home
 from .archives import archive_corpora
+from .catalogues import read_catalogue
 from .compression import compression_of, listed, with_compressions
 from .formats import (
     FORMATS,
@@ -22,7 +23,6 @@ from .formats import (
     compare_lengths,
     ending_of,
     in_braces,
-    read_catalogue,
     read_hub,
     read_hub_column,
     read_json_lines,
@@ -82,15 +82,16 @@ class Shard:
         return self.name.lower().endswith(CATALOGUES)
 
 
-def read_rows(source: str | os.PathLike[str], report: SkipCounter) -> Iterator[Row]:
-    """Yield the rows of a source in order; a record in more than two languages pairs the first with each other one."""
+def read_rows(source: str | os.PathLike[str], report: SkipCounter, languages: Sequence[str] = ()) -> Iterator[Row]:
+    """Yield the rows of a source in order; a record in more than two languages pairs the first, of these if there is
+    one, with each other one."""
     for shard in list_shards(source):
         compare_lengths(shard.aligned)
-        for rows in read_shard(shard, Cursor(), report):
+        for rows in read_shard(shard, Cursor(), report, languages):
             yield from rows
 
 
-def read_shard(shard: Shard, cursor: Cursor, report: SkipCounter) -> Iterator[list[Row]]:
+def read_shard(shard: Shard, cursor: Cursor, report: SkipCounter, languages: Sequence[str] = ()) -> Iterator[list[Row]]:
     """Yield the rows of each record from the cursor on (an empty list for a skipped one) and advance the cursor.
 
     Reading seeks to the byte offset in text files and to the row group in Parquet; compressed files are decompressed,
@@ -99,7 +100,7 @@ def read_shard(shard: Shard, cursor: Cursor, report: SkipCounter) -> Iterator[li
     empty = cursor == Cursor() and not shard.name.lower().endswith(MAY_BE_EMPTY)
     for number, record in shard.read(cursor):
         empty = False
-        yield rows_of_record(record, f"{shard.name}:{number}", report, shard.is_catalogue)
+        yield rows_of_record(record, f"{shard.name}:{number}", report, shard.is_catalogue, languages)
     if empty:
         raise BadInput(f"{shard.name}: holds no rows; allowed is one or more. Fill it or leave it out.")
 
@@ -133,7 +134,7 @@ def list_shards(source: str | os.PathLike[str]) -> Iterator[Shard]:
         else:
             formats = dict.fromkeys(PAIR_LISTS, partial(read_pair_list, layout=layout))
             others = {ending: partial(read_columns, read=read, layout=layout) for ending, read in WITH_NAMES.items()}
-            yield from list_files(columns["source"], formats | others)
+            yield from with_names_of_first(list_files(columns["source"], formats | others))
     elif TWO_FILES.fullmatch(source):
         sides = [(side["language"], side["path"]) for side in SIDE.finditer(f"+{source}")]
         names = [name for name, _ in sides]
@@ -148,6 +149,17 @@ def list_shards(source: str | os.PathLike[str]) -> Iterator[Shard]:
         yield line_aligned(source, {name: moses["before"] + name + moses["after"] for name in languages})
     else:
         yield from list_files(source, FORMATS, archives=True)
+
+
+def with_names_of_first(shards: Iterable[Shard]) -> Iterator[Shard]:
+    """Yield the shards, those whose columns have names with the order of the first one's."""
+    first: Callable[[Cursor], Records] | None = None
+    for shard in shards:
+        if (ending := ending_of(shard.name)) in WITH_NAMES:
+            read: Callable[..., Records] = shard.read
+            shard = replace(shard, read=partial(read, like=first))
+            first = first or partial(WITH_NAMES[ending], shard.name)
+        yield shard
 
 
 def refuse_names_of_languages(source: str) -> None:
@@ -220,7 +232,10 @@ def list_files(
         if size == 0 and not is_one_of_many:
             raise BadInput(f"{path}: is empty; allowed is one row or more. Fill it or leave it out.")
         if ending == ARCHIVE:
-            yield from (Shard(name, read, {path: size}, aligned) for name, read, aligned in archive_corpora(path))
+            corpora = [Shard(name, read, {path: size}, aligned) for name, read, aligned in archive_corpora(path)]
+            if others := files_of_other_splits([corpus.name for corpus in corpora]):
+                log_other_splits(path, *others)
+            yield from corpora
             continue
         read = partial(formats[ending], path)
         if is_one_of_many:
@@ -305,5 +320,6 @@ def log_other_splits(source: str, first: str, *others: str) -> None:
     """Log once that a source has files of dev or test, too."""
     logger.warning(
         "%s: %d of its files are of another split than train by their names, such as %s, and are read, too; name the "
-        "files of train, or the folder of a data set as hub:FOLDER", source, 1 + len(others), first,
+        "files of train, unpacked from an archive, or the folder of a data set as hub:FOLDER",
+        source, 1 + len(others), first,
     )  # fmt: skip

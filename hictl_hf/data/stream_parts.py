@@ -119,7 +119,7 @@ def first_languages(
 ) -> Languages | None:
     """Return the language or pair of languages of the first clean row, among so many records of each file."""
     for shard in shards:
-        for rows in islice(read_shard(shard, Cursor(), report), records):
+        for rows in islice(read_shard(shard, Cursor(), report, cleaning.languages), records):
             for row in clean_rows(rows, cleaning, report):
                 return str(row["x_lang"]), row["y_lang"]
     return None

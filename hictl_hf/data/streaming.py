@@ -298,7 +298,7 @@ class SourceReader:
             number, *offsets = begin.place if index == begin.shard else (0, 0)
             cursor = Cursor(number, offsets, part, parts)
             check_unchanged(self.shards[shard])
-            for rows in read_shard(self.shards[shard], cursor, report):
+            for rows in read_shard(self.shards[shard], cursor, report, cleaning.languages):
                 position = (begin.passes, self.first_shard + shard, cursor.number)
                 yield index, cursor, [
                     Text(str(clean["x"]), clean["y"], example_seed(seed, *position, language))

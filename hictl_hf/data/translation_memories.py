@@ -1,10 +1,12 @@
 """Readers of the files of CAT tools, TMX and XLIFF 1.2 and 2: one record a unit, parsed as a stream.
 
 Inline elements: what marks or holds text is read (`g`, `hi`, `mrk`, `pc`, ...), native code is not (`bpt`, `ept`, `it`,
-`ph`, `ut` with all that is in them, empty elements). How many texts had native code is logged at the end of a file.
+`ph`, `ut` with all that is in them, empty elements), nor what tracked changes deleted; a line break or tab is a space.
+How many texts had native code is logged at the end of a file.
 """
 
 import logging
+import re
 from collections.abc import Iterator, Mapping, Set
 from typing import Any
 from xml.etree import ElementTree
@@ -18,9 +20,15 @@ from .records import Cursor, Declared, Records, skip_to_cursor
 
 logger = logging.getLogger(__name__)
 
+STANDALONE_CODE = {"it", "ph", "ut", "x", "cp"}  # which may be a line break; the others begin or end something
 NATIVE_CODE = {"bpt", "ept", "it", "ph", "ut", "x", "bx", "ex", "sc", "ec", "cp"}
 NOT_TRANSLATED = ("new", "needs-", "initial", "Draft", "Rejected")  # beginnings of states; two of Trados'
 XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
+# What says of a code that it is a line break, paragraph or tab: its type, Angular's name, or markup of HTML or RTF.
+WHITE_SPACE = re.compile(
+    r"^(?:(?:xlf:|x-)?(?:lb|tab)|LINE_BREAK(?:_\d+)?)$|</?(?:br|p)\b|\\(?:line|par|tab)\b", re.IGNORECASE
+)
+DELETED = ("x-sdl-deleted", "x-sdl-feedback-deleted")  # marks of Trados' tracked changes
 FIX = "Export it again; xmllint --noout names the place."
 
 
@@ -189,8 +197,20 @@ def pieces(element: Element) -> Iterator[str]:
             continue
         yield each.text or ""
         for child in reversed(each):
-            is_text = isinstance(child.tag, str) and local_name(child) not in NATIVE_CODE
-            rest += [child.tail or "", child] if is_text else [child.tail or ""]
+            name = local_name(child)
+            if name in STANDALONE_CODE and is_white_space(child):
+                rest += [child.tail or "", " "]
+            elif name and name not in NATIVE_CODE and child.get("mtype") not in DELETED:
+                rest += [child.tail or "", child]
+            else:
+                rest += [child.tail or ""]
+
+
+def is_white_space(code: Element) -> bool:
+    """Whether a code stands for a line break, paragraph or tab."""
+    if local_name(code) == "cp":
+        return code.get("hex", "").lstrip("0").upper() in ("9", "A", "D")
+    return any(map(WHITE_SPACE.search, [*code.attrib.values(), "".join(code.itertext())]))
 
 
 def read_elements(path: str, root: str, frames: Set[str], units: Set[str]) -> Iterator[tuple[str, Element]]:

@@ -24,6 +24,7 @@ from .arguments import PretrainingArguments
 
 logger = logging.getLogger(__name__)
 
+IN_THE_LOG = "of a stream, the rows that a pass kept and left out are counted in the log, at its end"
 MANY_REPEATS = 20  # of each text or pair in an epoch
 
 
@@ -75,7 +76,8 @@ def read_corpora(args: PretrainingArguments) -> Corpora:
     unused = [part.pop("unused") for part in (held_out, guard) if part]
     if args.streaming:
         dev, test, guard_dev, guard_test = (part.get(name) for part in (held_out, guard) for name in ("dev", "test"))
-        return Corpora(None, dev, test, CorpusReport(), guard_dev, guard_test, unused)
+        report = CorpusReport(messages=[IN_THE_LOG])
+        return Corpora(None, dev, test, report, guard_dev, guard_test, unused)
     train, corpus_report = load_corpus(args.train_file, cleaning, args.strict)
     if args.guard_languages:
         train, guard = with_guard_languages(args, train, guard)

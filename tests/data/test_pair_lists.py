@@ -141,6 +141,17 @@ def test_rows_with_other_names_of_columns_are_named_by_the_source(ending: str, t
         texts(f"en+de:{source}")
 
 
+def test_names_in_another_order_than_in_the_first_file_are_the_same_columns(tmp_path: Path) -> None:
+    rows = {"a": {"anchor": "the cat", "positive": "die Katze"}, "b": {"positive": "der Hund", "anchor": "the dog"}}
+    for name, row in rows.items():
+        write_lines(tmp_path / f"{name}.jsonl", [json.dumps(row)])
+    write_lines(tmp_path / "c.csv", ["source,target", "a bird,ein Vogel"])
+    found = texts(f"en+de:{tmp_path}")
+    assert found == [
+        {"en": f"{x}", "de": y} for x, y in (("the cat", "die Katze"), ("the dog", "der Hund"), ("a bird", "ein Vogel"))
+    ]
+
+
 @pytest.mark.parametrize(
     ("layout", "first", "is_logged"),
     [

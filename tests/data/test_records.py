@@ -23,6 +23,23 @@ def test_a_record_in_many_languages_pairs_the_first_with_each_other() -> None:
     assert counts == {"untranslated": 2, "broken": 1}
 
 
+def test_the_first_wanted_language_is_paired_with_the_others() -> None:
+    record = {"translation": {"bg": "да", "de": "ja", "en_GB": "yes", "fr": "oui"}}
+    for wanted, expected in ((["en", "de"], ["de-en-GB", "de-bg", "de-fr"]), (["sw"], ["bg-de", "bg-en-GB", "bg-fr"])):
+        rows = rows_of_record(record, "a:1", Counts(), wanted=wanted)
+        assert ["-".join(row.texts) for row in rows] == expected
+
+
+def test_a_translation_that_is_null_is_untranslated() -> None:
+    """Parquet has null where JSON lines lack a language."""
+    for texts, counts in (({"en": "a", "de": None}, "untranslated"), ({"en": None, "de": None}, "broken")):
+        found = Counts()
+        assert rows_of_record({"translation": texts}, "a:1", found) == [] and found == {counts: 1}
+    assert rows_of_record({"translation": {"en": "a"}}, "a:1", Counts()) == [Row({"en": "a"}, "a:1")]
+    found = Counts()
+    assert rows_of_record({"en": "a", "de": None}, "a:1", found) == [] and found == {"broken": 1}
+
+
 @pytest.mark.parametrize("names", [("en", "de", "ger"), ("deu", "de"), ("zh", "zho_Hans")])
 def test_two_codes_of_one_language_are_refused(names: tuple[str, ...]) -> None:
     for record in (dict.fromkeys(names, "a text"), {"translation": dict.fromkeys(names, "a text")}):

@@ -387,6 +387,26 @@ def test_braces_without_quotes_are_answered_with_what_works(
     assert texts(f"{tmp_path}/{source}")
 
 
+@pytest.mark.parametrize("ending", ["jsonl", "csv", "tsv.gz", "po", "parquet"])
+def test_files_that_name_their_languages_are_not_lines_of_texts(ending: str, tmp_path: Path) -> None:
+    for language in ("de", "fr"):
+        rows = [f'{{"en": "a", "{language}": "b"}}'] if ending == "jsonl" else [f"en,{language}", "a,b"]
+        rows = [row.replace(",", "\t") for row in rows] if ending == "tsv.gz" else rows
+        write_lines(tmp_path / f"{language}.{ending}", rows)
+    for source in ("{0}/{{de,fr}}.{1}", "de:{0}/de.{1}+fr:{0}/fr.{1}"):
+        allowed = f"allowed are line-aligned files of plain text. Name each alone, .*: {tmp_path}/de.{ending} "
+        with pytest.raises(BadInput, match=f"de.{ending}: has the ending '.{ending}'; {allowed}"):
+            list(read_rows(source.format(tmp_path, ending), Skips()))
+
+
+def test_files_of_other_splits_in_an_archive_are_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as file:
+        for name in ("c/train.de", "c/train.en", "c/test.de", "c/test.en"):
+            file.writestr(name, "a text\n")
+    assert len(texts(tmp_path / "a.zip")) == 2
+    assert "a.zip: 1 of its files are of another split than train by their names, such as" in caplog.text
+
+
 @pytest.mark.parametrize("given", ["o.en", "o.de.gz", "o.{en,de}"])
 def test_moses_files_of_which_one_is_compressed_are_named_one_by_one(given: str, tmp_path: Path) -> None:
     for name in ("o.en", "o.de.gz"):

@@ -99,6 +99,40 @@ def test_native_code_is_left_out_marked_text_is_not_and_both_are_told(
     assert f"{path}: left out the inline codes of 1 of 2 texts" in caplog.text
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        '<ph x="1">&lt;br/&gt;</ph>', '<ph type="lb"/>', '<it pos="begin">&lt;/p&gt;</it>', "<ph>\\tab </ph>",
+        '<x id="LINE_BREAK" ctype="lb" equiv-text="&lt;br/&gt;"/>', '<ph id="1" subType="xlf:lb"/>', '<cp hex="0009"/>',
+    ],
+)  # fmt: skip
+def test_a_line_break_is_a_space(code: str, tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.tmx", [TMX.format(tu(en=f"first line{code}second", de="erste"))])
+    assert texts(path) == [{"en": "first line second", "de": "erste"}]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        '<ph id="9">{0}</ph>',
+        '<bpt i="1">&lt;p&gt;</bpt>',
+        '<x id="tabs" ctype="x-b"/>',
+        "<ph>&lt;b&gt;</ph>",
+        '<cp hex="1F"/>',
+    ],
+)
+def test_other_code_is_nothing(code: str, tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.tmx", [TMX.format(tu(en=f"foot{code}ball", de="Ball"))])
+    assert texts(path) == [{"en": "football", "de": "Ball"}]
+
+
+def test_what_tracked_changes_deleted_is_not_read(tmp_path: Path) -> None:
+    changed = '<mrk mtype="x-sdl-deleted">alte</mrk><mrk mtype="x-sdl-added">neue</mrk>'
+    target = f'<mrk mtype="seg" mid="1">Das {changed} Haus.</mrk>'
+    path = write_lines(tmp_path / "a.sdlxliff", [XLIFF.format(unit("The new house.", target))])
+    assert texts(path) == [{"en": "The new house.", "de": "Das neue Haus."}]
+
+
 def test_elements_may_be_nested_to_any_depth(tmp_path: Path) -> None:
     nested = "<hi>the " * 5000 + "cat" + "</hi>." * 5000
     path = write_lines(tmp_path / "a.tmx", [TMX.format(tu(en=nested, de="die Katze"))])
