@@ -206,9 +206,14 @@ class FineTunedModels:
 
     def choices(self, data: TaskData) -> dict[str, ModelChoice]:
         """The recorded choice of each model of a task."""
-        keys = dict.fromkeys(self.key_of(data, self.languages_for(data, language)) for language in data.test)
-        records = {key: json.loads((self.records / f"{key}.json").read_text("utf-8")) for key in keys}
-        return {key: from_json(ModelChoice, record) for key, record in records.items()}
+        found = {}
+        for languages in dict.fromkeys(self.languages_for(data, language) for language in data.test):
+            path = self.records / f"{(key := self.key_of(data, languages))}.json"
+            if not path.exists():
+                self.trained_on(data, languages)
+            with as_bad_input(str(path), "the choice of a model as JSON", "Remove it to choose again."):
+                found[key] = from_json(ModelChoice, json.loads(path.read_text("utf-8")))
+        return found
 
     def of(self, data: TaskData, language: str) -> FineTuned:
         """The model that predicts a language in the setting of the run."""

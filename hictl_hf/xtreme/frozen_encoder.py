@@ -12,7 +12,7 @@ from transformers import AutoModel, PreTrainedConfig, PreTrainedModel, PreTraine
 from ..embedding.encoder import embed_at_poolings
 from ..embedding.pooling import Pooling, all_poolings, own_pooling
 from ..embedding.sentence_transformers_settings import apply_settings, read_sentence_transformers_files
-from ..errors import BadInput, short_repr
+from ..errors import BadInput, as_bad_input, short_repr
 from ..files import write_json
 from ..hub.loading import refuse_lacking
 from ..reports.results import from_json, to_json
@@ -143,11 +143,11 @@ class FrozenEncoder:
             results.sweep = self.sweep(data)
             results.layers = results.sweep.mean
         files = {language: self.other_direction_file(data.task, language) for language in data.test}
-        scores = {
-            language: json.loads(path.read_text("utf-8"))
-            for language, path in files.items()
-            if path.exists() and data.references[language] is not None
-        }
+        scores = {}
+        for language, path in files.items():
+            if path.exists() and data.references[language] is not None:
+                with as_bad_input(str(path), "a score as JSON", "Remove it, and the predictions to score them again."):
+                    scores[language] = json.loads(path.read_text("utf-8"))
         results.other_direction = scores or None
 
     def other_direction_file(self, task: XtremeTask, language: str) -> Path:
@@ -159,8 +159,9 @@ class FrozenEncoder:
         """Score all layers and poolings on dev, without it on the scored split; read the file of an earlier call."""
         path = self.sweep_file(data.task)
         if path.exists():
-            sweep: LayerSweep = from_json(LayerSweep, upgrade_sweep(json.loads(path.read_text("utf-8"))))
-            return sweep
+            with as_bad_input(str(path), "scores of layers as JSON", "Remove it to score them again."):
+                sweep: LayerSweep = from_json(LayerSweep, upgrade_sweep(json.loads(path.read_text("utf-8"))))
+                return sweep
         scores = {}
         for language, test in data.test.items():
             bitext = data.dev.get(language, test)

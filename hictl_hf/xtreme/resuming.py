@@ -20,7 +20,7 @@ class Derived:
         paths: files or folders; those that exist are kept by a later call.
         hash: of the examples they are made from.
         source: what is hashed, if it is not examples.
-        unlabelled: the hash without the labels that may come later; files made without them are made again.
+        unlabelled: the hash without the labels that may come later or be corrected; the files are then made again.
     """
 
     name: str
@@ -50,7 +50,8 @@ def refuse_other_examples(folder: Path, derived: Iterable[Derived]) -> dict[str,
     outdated: list[Path] = []
     for each in derived:
         kept = [path for path in each.paths if path.exists()]
-        if kept and each.unlabelled and hashes.get(each.name) == each.unlabelled != each.hash:
+        texts, before = f"{each.name} without labels", hashes.get(each.name)
+        if each.unlabelled and each.unlabelled in (before, hashes.get(texts)) and before != each.hash:
             outdated += kept
         elif kept and hashes.get(each.name, each.hash) != each.hash:
             found = f"the {each.source} of {each.name} are not those that it was made from"
@@ -58,7 +59,7 @@ def refuse_other_examples(folder: Path, derived: Iterable[Derived]) -> dict[str,
                 f"{kept[0]}: {found} (hash {each.hash}, not {hashes[each.name]}): the files changed; give the same "
                 "files, or choose another --output_dir"
             )
-        hashes[each.name] = each.hash
+        hashes |= {each.name: each.hash} | ({texts: each.unlabelled} if each.unlabelled else {})
     for path in outdated:
         path.unlink(missing_ok=True)
     return hashes

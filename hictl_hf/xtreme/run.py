@@ -33,7 +33,7 @@ from .predictions import problem_of_lengths
 from .report import write_report
 from .results import TaskResults, XtremeResults
 from .resuming import EXAMPLES_FILE, Derived, labels_of_run, refuse_other_examples
-from .scores import prediction_files
+from .scores import prediction_files, warn_of_strangers
 from .setup import (
     check_encoder,
     encoder_hash,
@@ -195,6 +195,7 @@ def score_language(
     path, fix = prediction_files(args.output_dir, data)[language], f"Remove it to predict {language} again."
     if problem := problem_of_lengths(str(path), predicted, references):
         raise BadInput(f"{problem}. {fix}")
+    warn_of_strangers(path, predicted, references, task.labels)
     try:
         values = task.score(predicted, references, language)
     except ValueError as error:

@@ -244,6 +244,26 @@ def test_a_model_that_was_removed_and_is_needed_again_is_refused(
     assert main(command)["tasks"] == results
 
 
+def test_files_changed_by_hand_are_made_again_or_told(
+    run: Path, xtreme_folder: Path, encoder: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    output, tasks = tmp_path / "copy", read_results(run)["tasks"]
+    shutil.copytree(run, output)
+    command = arguments(xtreme_folder, encoder, output, "--sweep_layers", "true")
+    choice, sweep = output / "choices/pawsx-en.json", output / "sweeps/tatoeba.json"
+    for path, kind in ((choice, "the choice of a model"), (sweep, "scores of layers")):
+        path.write_text("{", "utf-8")
+        with pytest.raises(BadInput, match=f"{path}: cannot be read .*; allowed is {kind} as JSON. Remove it to"):
+            main(command)
+        path.unlink()
+    assert main(command)["tasks"] == tasks and choice.exists() and sweep.exists()
+    predictions = output / "predictions/pawsx/test-de.tsv"
+    rows = predictions.read_text("utf-8").count("\n")
+    predictions.write_text("perhaps\n" * rows, "utf-8")
+    assert main(command)["tasks"]["pawsx"]["languages"]["de"]["accuracy"] == 0
+    assert f"{predictions}: {rows} of {rows} predictions are no label of the task and count as wrong" in caplog.text
+
+
 def test_a_run_that_0_7_5_began_is_continued(xtreme_folder: Path, encoder: str, tmp_path: Path) -> None:
     """Of pooling "cls", then "first token", in its settings, its sweep and its results."""
     more = ["--tasks", "tatoeba", "--languages", "de", "--pooling", "cls", "--sweep_layers", "true"]
@@ -619,8 +639,8 @@ def test_a_folder_of_labels_may_be_given_later(xtreme_folder: Path, data: Path, 
     assert main(commands[0])["tasks"] == later, "a call without the labels keeps the scores"
     assert times == {path: path.stat().st_mtime_ns for path in (tmp_path / "out/models").rglob("*")}
     (labels / "tatoeba/test-de.tsv").write_text("0\n" * 48, "utf-8")
-    with pytest.raises(BadInput, match="the examples of tatoeba de are not those"):
-        main([*commands[0], "--labels", str(labels)])
+    fresh = [*arguments(data, encoder, tmp_path / "fresh"), *more, "--labels", str(labels)]
+    assert main(commands[0])["tasks"] == main(fresh)["tasks"] != later, "corrected labels are scored again"
     shutil.rmtree(labels)
     with pytest.raises(BadInput, match=f"--labels {labels}: no such folder"):
         main(commands[0])

@@ -51,7 +51,15 @@ def test_files_are_kept_only_with_the_examples_they_were_made_from(tmp_path: Pat
     (tmp_path / EXAMPLES_FILE).write_text('{"panx de": "aaaa"}', "utf-8")
     assert refuse_other_examples(tmp_path, [made]) == {"panx de": "aaaa"} and made.paths[1].exists()
     labels_came = replace(made, hash="dddd", unlabelled="aaaa")
-    assert refuse_other_examples(tmp_path, [labels_came]) == {"panx de": "dddd"} and not made.paths[1].exists()
+    both = {"panx de": "dddd", "panx de without labels": "aaaa"}
+    assert refuse_other_examples(tmp_path, [labels_came]) == both and not made.paths[1].exists()
+    made.paths[1].write_text("O\n", "utf-8")
+    (tmp_path / EXAMPLES_FILE).write_text(json.dumps(both), "utf-8")
+    assert refuse_other_examples(tmp_path, [labels_came]) == both and made.paths[1].exists()
+    with pytest.raises(BadInput, match="the examples of panx de are not those"):
+        refuse_other_examples(tmp_path, [replace(labels_came, hash="eeee", unlabelled="ffff")])
+    labels_changed = replace(labels_came, hash="eeee")
+    assert refuse_other_examples(tmp_path, [labels_changed])["panx de"] == "eeee" and not made.paths[1].exists()
 
 
 def test_what_has_no_labels_to_come_is_never_made_again(tmp_path: Path) -> None:
