@@ -85,6 +85,15 @@ class TranslationModel(LoadsItsFamily, ClsBias, TargetIdGenerationMixin):
         model.allow_lone_space()
         return loaded
 
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
+        """Save the model; its configuration says that the output layer is the decoder's word embeddings, if it is.
+
+        PEFT, merging an adapter, compares it with those of the encoder, and says that it is not.
+        """
+        if getattr(self.lm_head, "weight", None) is self.decoder.get_input_embeddings().weight:
+            self.config.tie_word_embeddings = True
+        super().save_pretrained(*args, **kwargs)
+
     @torch.no_grad()
     @overrides_private(PreTrainedModel)
     def _init_weights(self, module: nn.Module) -> None:

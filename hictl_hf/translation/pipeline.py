@@ -113,7 +113,13 @@ def load_translator(
             check_translator(model)
             if tokenizer is None:
                 tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False, padding_side="right")
-            network = HictlForConditionalGeneration.from_pretrained(model, dtype=torch.float32, use_safetensors=True)
+            network, report = HictlForConditionalGeneration.from_pretrained(
+                model, dtype=torch.float32, use_safetensors=True, output_loading_info=True
+            )
+        if lacking := report["missing_keys"]:  # transformers makes random ones
+            raise BadInput(
+                f"{model}: has no weights for {len(lacking)} parts, such as {min(lacking)}; allowed is {KIND}. {TRAIN}"
+            )
     else:
         network = model
         refuse_offloaded(network)

@@ -257,11 +257,11 @@ def test_a_configuration_without_our_fields_is_refused_where_they_are_read(name:
 @pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.packs])
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 def test_packed_rows_give_what_padded_ones_give(name: str, pooling: str, published: Callable[[str], Path]) -> None:
-    found = []
+    found, folder = [], published(name)  # made by random numbers if no test has asked for it
     for attention in ("sdpa", "eager"):
         settings = {**OBJECTIVE, "attn_implementation": attention, "sentence_pooling": pooling}
         torch.manual_seed(0)
-        model = HictlForPreTraining.from_pretrained(published(name), **settings).eval()
+        model = HictlForPreTraining.from_pretrained(folder, **settings).eval()
         assert accepts_packed_rows(model) == (attention == "sdpa")
         outputs = model(**Pairs(5).batch())
         outputs.loss.backward()

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from datasets import Dataset
+from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, XLMRobertaConfig, XLMRobertaForMaskedLM, pipeline
 from transformers.pipelines.pt_utils import KeyDataset
 
@@ -137,3 +138,33 @@ def test_a_pipeline_leaves_the_mode_of_a_model_and_the_side_of_its_tokenizer(
     translator = translation_pipeline(model, left, device="cpu", target_language="de")
     assert translator(["a dog", "the big cat"]) and left.padding_side == "left"
     assert all(module.training for module in model.modules())
+
+
+def test_a_merged_model_saved_and_loaded_says_the_same(
+    translator: HictlForConditionalGeneration,
+    tokenizer: PreTrainedTokenizerBase,
+    texts_to_translate: list[str],
+    tmp_path: Path,
+) -> None:
+    """PEFT takes the output layer, which is the decoder's word embeddings, for one that is not tied."""
+    peft = pytest.importorskip("peft")
+    settings = peft.LoraConfig(target_modules=["query"], init_lora_weights=False)
+    merged = peft.get_peft_model(translator, settings).merge_and_unload()
+    for each in (merged, tokenizer):
+        each.save_pretrained(tmp_path / "model")
+    loaded, _ = load_translator(tmp_path / "model", device="cpu")
+    assert loaded.config.tie_word_embeddings and loaded.lm_head.weight.equal(merged.lm_head.weight)
+    said = [translate(each, tokenizer, texts_to_translate, SHORT, "de", progress=False) for each in (merged, loaded)]
+    assert said[0] == said[1]
+
+
+def test_a_model_that_lacks_weights_is_refused(translator_folder: str) -> None:
+    """transformers would make random ones, others at each loading."""
+    path = Path(translator_folder, "model.safetensors")
+    weights = load_file(path)
+    del weights["lm_head.bias"]
+    save_file(weights, path, {"format": "pt"})
+    with pytest.raises(
+        BadInput, match="has no weights for 1 parts, such as lm_head.bias; allowed is a folder"
+    ):
+        load_translator(translator_folder, device="cpu")
