@@ -164,7 +164,5 @@ def test_a_model_that_lacks_weights_is_refused(translator_folder: str) -> None:
     weights = load_file(path)
     del weights["lm_head.bias"]
     save_file(weights, path, {"format": "pt"})
-    with pytest.raises(
-        BadInput, match="has no weights for 1 parts, such as lm_head.bias; allowed is a folder"
-    ):
+    with pytest.raises(BadInput, match="has no weights for 1 parts, such as lm_head.bias; allowed is a folder"):
         load_translator(translator_folder, device="cpu")
