@@ -254,12 +254,6 @@ def check_moses(paths: Mapping[str, str]) -> None:
             f"are two or more codes. {fix}: {named}."
         )
     for path in paths.values():
-        if os.path.isfile(path) and names_its_languages(path):
-            raise BadInput(
-                f"{path}: has the ending '{ending_of(path)}'; allowed are line-aligned files of plain text. Name each "
-                f"alone, as such files name their languages themselves: {' '.join(paths.values())}. Plain text ends in "
-                ".txt."
-            )
         if not os.path.isfile(path):
             allowed, fix = f"a file for each of {', '.join(paths)}", "Check the path"
             if compressed := next((path + each for each in COMPRESSIONS if os.path.isfile(path + each)), ""):
@@ -268,10 +262,16 @@ def check_moses(paths: Mapping[str, str]) -> None:
             if similar := same_but_for_case(path):
                 fix = f"There is {similar}: write its name as it is"
             raise BadInput(f"{path}: does not exist; allowed is {allowed}. {nearest_name(path)}{fix}.")
+        if names_its_languages(path):
+            raise BadInput(
+                f"{path}: has the ending '{ending_of(path)}'; allowed are line-aligned files of plain text. Name each "
+                f"alone, as such files name their languages themselves: {' '.join(paths.values())}. Plain text ends in "
+                ".txt."
+            )
 
 
 def names_its_languages(path: str) -> bool:
-    """Whether a file has a format that says which texts are of which language; of tables only those with a header."""
+    """Whether a file names the languages of its texts by its format, such as JSON lines, or a table in its header."""
     ending = ending_of(path)
     if ending not in with_compressions(".csv", ".tsv"):
         return ending in FORMATS

@@ -99,7 +99,7 @@ def rows_of_record(
         return []
     for _ in range(gaps):
         report.skip("untranslated")
-    if gaps and len(texts) == 1:
+    if gaps and len(texts) == 1:  # all translations are null
         return []
     in_order = sorted(texts.items(), key=lambda each: bool(wanted) and not wanted_language(each[0], wanted))  # stable
     (language, text), *others = in_order

@@ -207,7 +207,7 @@ def pieces(element: Element) -> Iterator[str]:
 
 
 def is_white_space(code: Element) -> bool:
-    """Whether a code stands for a line break, paragraph or tab."""
+    """Whether an element of native code stands for a line break, a paragraph or a tab."""
     if local_name(code) == "cp":
         return code.get("hex", "").lstrip("0").upper() in ("9", "A", "D")
     return any(map(WHITE_SPACE.search, [*code.attrib.values(), "".join(code.itertext())]))

@@ -40,10 +40,12 @@ def check_weights(name_or_folder: str | Path) -> None:
     weights_of(name)
 
 
-def refuse_lacking(name: str, lacking: Collection[str]) -> None:
-    """Raise `BadInput` if weights of an encoder are not in its files; transformers makes random ones."""
+def refuse_lacking(name: str, lacking: Collection[str], allowed: str = KIND) -> None:
+    """Raise `BadInput` if weights of a model are not in its files; transformers makes random ones."""
     if lacking:
-        raise BadInput(f"{name}: has no weights for {len(lacking)} parts, such as {min(lacking)}; allowed is {KIND}.")
+        raise BadInput(
+            f"{name}: has no weights for {len(lacking)} parts, such as {min(lacking)}; allowed is {allowed}."
+        )
 
 
 def refuse_not_finite(name: str, used: Collection[str]) -> None:

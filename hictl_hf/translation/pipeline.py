@@ -22,7 +22,7 @@ from transformers.pipelines import PIPELINE_REGISTRY
 from ..data.tokenization import list_of_texts
 from ..dtypes import has_fast_bf16, warn_where_slow
 from ..errors import BadInput, as_bad_input
-from ..hub.loading import check_sizes
+from ..hub.loading import check_sizes, refuse_lacking
 from ..models.families import family_of, refuse_adapters
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
 from ..parsing import refuse_run
@@ -116,10 +116,7 @@ def load_translator(
             network, report = HictlForConditionalGeneration.from_pretrained(
                 model, dtype=torch.float32, use_safetensors=True, output_loading_info=True
             )
-        if lacking := report["missing_keys"]:  # transformers makes random ones
-            raise BadInput(
-                f"{model}: has no weights for {len(lacking)} parts, such as {min(lacking)}; allowed is {KIND}. {TRAIN}"
-            )
+        refuse_lacking(str(model), report["missing_keys"], KIND)
     else:
         network = model
         refuse_offloaded(network)

@@ -18,7 +18,15 @@ from ..data.text_encoding import decode_texts, encode_texts
 from ..embedding.sentence_transformers_settings import read_sentence_transformers_files, transformer_place
 from ..errors import BadInput, short_repr
 from ..hub.during_training import push_during_training
-from ..hub.loading import MOST_LAYERS, check_sizes, check_vocabulary, model_errors, place_of, refuse_not_finite
+from ..hub.loading import (
+    MOST_LAYERS,
+    check_sizes,
+    check_vocabulary,
+    model_errors,
+    place_of,
+    refuse_lacking,
+    refuse_not_finite,
+)
 from ..models.configuration_decoder import UNKNOWN
 from ..models.configuration_hictl import load_config
 from ..models.families import Family, longest_input
@@ -192,7 +200,10 @@ def load_or_make_model(
     check_vocabulary(name, tokenizer, config.vocab_size)
     with model_errors(name):
         if args.is_continued:
-            model = HictlForConditionalGeneration.from_pretrained(place, dtype=torch.float32, use_safetensors=True)
+            model, report = HictlForConditionalGeneration.from_pretrained(
+                place, dtype=torch.float32, use_safetensors=True, output_loading_info=True
+            )
+            refuse_lacking(name, report["missing_keys"], "a translation model with all its weights")
         else:
             ids = choose_words(args.trim_target_vocab, tokenizer, data, config.family)
             encoder = encoder_class(config.family)(config) if args.random_encoder else place

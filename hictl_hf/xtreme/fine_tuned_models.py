@@ -160,10 +160,15 @@ class FineTunedModels:
         }
 
     def needed(self, data: TaskData) -> tuple[list[tuple[str, ...]], set[tuple[str, ...]]]:
-        """The training languages of the models that predictions which are not there yet need, and of those of them
-        whose translations the English model labels."""
+        """The training languages of the models that predictions or choices which are not there yet need, and of those
+        of them whose translations the English model labels."""
         files = prediction_files(self.output_dir, data)
-        models = {self.languages_for(data, language) for language, path in files.items() if not path.exists()}
+        by_language = {language: self.languages_for(data, language) for language in files}
+        models = {
+            languages
+            for language, languages in by_language.items()
+            if not (files[language].exists() and self.record_of(data, languages).exists())
+        }
         labelled = {languages for languages in models if data.task.format.labelled and languages != ("en",)}
         return sorted(models | ({("en",)} if labelled else set())), labelled
 
@@ -208,12 +213,16 @@ class FineTunedModels:
         """The recorded choice of each model of a task."""
         found = {}
         for languages in dict.fromkeys(self.languages_for(data, language) for language in data.test):
-            path = self.records / f"{(key := self.key_of(data, languages))}.json"
+            path = self.record_of(data, languages)
             if not path.exists():
                 self.trained_on(data, languages)
             with as_bad_input(str(path), "the choice of a model as JSON", "Remove it to choose again."):
-                found[key] = from_json(ModelChoice, json.loads(path.read_text("utf-8")))
+                found[self.key_of(data, languages)] = from_json(ModelChoice, json.loads(path.read_text("utf-8")))
         return found
+
+    def record_of(self, data: TaskData, languages: tuple[str, ...]) -> Path:
+        """The file of the choice of a model."""
+        return self.records / f"{self.key_of(data, languages)}.json"
 
     def of(self, data: TaskData, language: str) -> FineTuned:
         """The model that predicts a language in the setting of the run."""

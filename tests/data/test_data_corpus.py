@@ -6,7 +6,7 @@ from pathlib import Path
 import datasets
 import pytest
 
-from hictl_hf.data.cleaning import CorpusReport
+from hictl_hf.data.cleaning import Cleaning, CorpusReport
 from hictl_hf.data.corpus import load_corpus, sample_rows, spread
 from hictl_hf.data.sources import read_rows
 from hictl_hf.errors import BadInput
@@ -32,6 +32,13 @@ def test_a_corpus_is_loaded_from_many_sources_with_its_losses(tmp_path: Path) ->
     assert report.kept == {"en-de": 1, "sw": 2}
     assert report.skipped == {"broken": 1, "duplicate": 1, "empty": 1}
     assert report.messages[0].startswith(f"{pairs}:2: is not JSON")
+
+
+def test_wanted_languages_are_paired_though_a_record_begins_with_another(tmp_path: Path) -> None:
+    source = write(tmp_path / "a.jsonl", [{"translation": {"bg": "да", "de": "ja", "en": "yes"}}])
+    corpus, report = load_corpus([source], Cleaning(languages=("en", "de")), cache_dir=tmp_path / "cache")
+    assert [tuple(row.values()) for row in corpus] == [("ja", "yes", "de", "en")]
+    assert report.skipped == {"other language": 1}
 
 
 def test_a_changed_source_is_never_served_stale_and_an_equal_one_fills_the_disk_once(tmp_path: Path) -> None:

@@ -176,3 +176,9 @@ def test_a_stream_of_0_31_0_goes_on_with_the_files_of_a_source_together(tmp_path
     now = StreamedBatches(sources, shares, Letters(), 7, seed=3, buffer=9, parts=parts)
     now.load_state_dict(state)
     assert ids(now, 8) == expected[4:] and now.settings() == state["settings"]
+
+
+def test_a_file_is_of_its_first_wanted_languages(tmp_path: Path) -> None:
+    source = write(tmp_path / "a.jsonl", json.dumps({"translation": {"bg": "да", "de": "ja", "en": "yes"}}))
+    (part,) = stream_parts([source], cleaning=Cleaning(languages=("en", "de")))
+    assert part.languages == ("de", "en")

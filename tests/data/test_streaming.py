@@ -676,3 +676,10 @@ def test_a_stream_of_twenty_times_the_rows_takes_the_same_memory(name: str, tmp_
 
     few, many = resident(5_000), resident(100_000)  # kilobytes
     assert many < 1.2 * few and many - few < 45_000  # half of the file
+
+
+def test_wanted_languages_are_paired_though_a_record_begins_with_another(tmp_path: Path) -> None:
+    row = json.dumps({"translation": {"bg": "1", "de": "2", "en": "3"}})
+    stream = stream_of([write(tmp_path / "a.jsonl", f"{row}\n" * 3)], cleaning=Cleaning(languages=("en", "de")))
+    ((batch, _),) = read(stream, 1)
+    assert len(batch["rows"]) == 3 and all(each["y"] is not None for each in batch["rows"])

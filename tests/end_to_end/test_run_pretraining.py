@@ -317,6 +317,7 @@ def test_a_stream_trains_and_is_measured_on_held_out_files(
     assert results["settings"]["training"]["ignore_data_skip"] is False  # what the user said, not what a stream needs
     assert results["history"][-1]["step"] == 6 and results["retrieval"]["per_language"]["de"]["sentences"] == 8
     assert results["examples"] == 6 * 8 and "language_codes" not in results  # of files it has not looked at
+    assert "are counted in the log" in results["corpus"]["messages"][0]
 
 
 def test_a_stream_of_a_folder_mixes_and_names_the_languages_of_its_files(

@@ -237,9 +237,13 @@ def test_a_model_that_was_removed_and_is_needed_again_is_refused(
     results = main(command)["tasks"]
     shutil.rmtree(next((tmp_path / "out/models/pawsx-en").glob("*/model")))
     assert main(command)["tasks"] == results
+    for needed in ("choices/pawsx-en.json", "predictions/pawsx/test-zh.tsv"):
+        content = (tmp_path / "out" / needed).read_bytes()
+        (tmp_path / "out" / needed).unlink()
+        with pytest.raises(BadInput, match="models/pawsx-en: its trained model was removed; remove all of the folder"):
+            main(command)
+        (tmp_path / "out" / needed).write_bytes(content)
     (tmp_path / "out/predictions/pawsx/test-zh.tsv").unlink()
-    with pytest.raises(BadInput, match="models/pawsx-en: its trained model was removed; remove all of the folder"):
-        main(command)
     shutil.rmtree(tmp_path / "out/models/pawsx-en")
     assert main(command)["tasks"] == results
 

@@ -206,6 +206,18 @@ def test_the_sub_folder_of_an_encoder_is_named(tmp_path: Path) -> None:
         config_of_run(arguments(tmp_path))
 
 
+def test_a_start_that_lacks_weights_is_refused(encoder: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(encoder, tmp_path / "start"))
+    HictlForConditionalGeneration.from_encoder(folder, target_languages=["de"]).save_pretrained(folder)
+    weights = load_file(folder / "model.safetensors")
+    del weights["lm_head.bias"]
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    for name, text in (("a.en", "a dog\n"), ("a.de", "ein Hund\n")):
+        (folder / name).write_text(text, "utf-8")
+    with pytest.raises(BadInput, match=f"{folder}: has no weights for 1 parts, such as lm_head.bias"):
+        run.run_translation(arguments(folder, "--output_dir", str(tmp_path / "out")))
+
+
 def test_a_generation_config_that_is_no_object_is_refused_with_the_model(encoder: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(encoder, tmp_path / "start"))
     HictlForConditionalGeneration.from_encoder(folder, target_languages=["de"]).save_pretrained(folder)
